@@ -275,6 +275,18 @@ def the_longest_bodies_cost_nobody_his_server():
     assert server().pids() == pids, "a process died"
 
 
+def prompts_that_fill_the_room_leave_none():
+    """A model that puts a token before each prompt: the first prompt takes all the room there is for tokens
+    (4 contexts and 1024), so the next has none, not even for that token."""
+    path = _patched("bos", lambda d: _patch_key(d, "tokenizer.ggml.add_bos_token", "<B", 1))
+    with harness.Server(path) as small:
+        pids = small.pids()
+        for first in range(5116, 5122):
+            refused(small.post(TEXT, {"prompt": ["!" * first, "?" * 250000], "max_tokens": 1}), 400)
+        assert small.complete("!!!", 1)["usage"]["prompt_tokens"] == 4
+        assert small.pids() == pids, "a process died"
+
+
 def bodies_are_not_read_for_strangers():
     keys = folder / "two.keys"
     keys.write_text("a-key-long-enough one\n")
@@ -451,5 +463,6 @@ def model_files_that_lie():
 harness.main([
     malformed_http_is_refused_and_ends_the_connection, unknown_paths_and_methods_keep_the_connection,
     half_requests_harm_nobody, bodies_that_are_no_json, fields_of_wrong_type_or_size, unknown_models,
-    prompts_that_are_too_long, the_longest_bodies_cost_nobody_his_server, bodies_are_not_read_for_strangers, templates_that_fail, more_requests_than_places, flags_that_make_no_sense,
+    prompts_that_are_too_long, the_longest_bodies_cost_nobody_his_server, prompts_that_fill_the_room_leave_none,
+    bodies_are_not_read_for_strangers, templates_that_fail, more_requests_than_places, flags_that_make_no_sense,
     places_that_cannot_be_used, model_files_that_lie, logs_hold_no_prompts])

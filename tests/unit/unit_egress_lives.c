@@ -342,3 +342,34 @@ Test(egress_lives, a_question_after_the_end_lets_its_slots_go)
     hear(rig.client[0], &heard);
     cr_expect_str_eq(heard.text, "hello");
 }
+
+/* A writer that dies between the two stores must leave the first choice, by which a successor finds the
+   rest: the last one is let go first. */
+Test(egress_lives, the_first_choice_is_let_go_last)
+{
+    struct egress rig;
+    rig_open(&rig);
+    connect_client(&rig, 0, 1);
+    for (uint32_t c = 0; c < 2; c++) {
+        struct bh_record *record = record_make(&rig, 5 + c, 0);
+        record->choice_idx = c;
+        record->choice_cnt = 2;
+        record->next_slot = c == 0 ? 6 : UINT32_MAX;
+        record->next_gen = c == 0 ? record->gen : 0;
+    }
+    ask_request(&rig, 5);
+    for (uint32_t slot = 5; slot <= 6; slot++) {
+        ledger_moves(&rig, slot, BH_REQUEST_DECODE, BH_CAUSE_NONE);
+        decode_says(&rig, slot, "a", BH_FINISH_LENGTH);
+    }
+    front_run(&rig.front);
+    struct bh_ring_rx *ring = &rig.front.worlds[BH_ROLE_LEDGER].rx[BH_ROLE_EGRESS];
+    static const uint32_t order[] = {6, 5};
+    for (uint32_t i = 0; i < BH_COUNT(order); i++) {
+        struct bh_hint hint;
+        cr_assert_eq(bh_ring_peek(ring, &hint), BH_OK);
+        cr_expect_eq(bh_hint_kind(hint), BH_HINT_EDGE);
+        cr_expect_eq(bh_hint_idx(hint), order[i]);
+        bh_ring_consume(ring);
+    }
+}

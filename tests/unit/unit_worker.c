@@ -312,6 +312,28 @@ Test(worker, a_sequence_demands_what_the_words_say)
     bh_sequence_delete(&sequence);
 }
 
+/* What names a page in its chain hash is what is computed, though the tokenizer's memory changes between
+   the two: else one prompt's KV could be cached under another's key. */
+Test(worker, a_token_is_read_once)
+{
+    struct bh_sequence sequence;
+    uint32_t ord = 99;
+    list(0);
+    cr_assert(bh_sequence_new(&sequence, &decode()->limits));
+    cr_assert_eq(bh_sequence_open(&sequence, decode(), &LIVE, &ord), BH_VIOLATION_NONE);
+    uint32_t *prompt = bh_submit_prompt(&ledger()->submit, SLOT);
+    uint64_t chain = bh_chain_next(bh_chain_start(11, 1234), prompt, PAGE_TOKENS);
+    uint32_t token = prompt[3];
+    bh_sequence_chain(&sequence, decode(), PAGE_TOKENS);
+    prompt[3] = token + 1;
+    cr_assert_eq(bh_sequence_token(&sequence, decode(), 3), token);
+    cr_assert_eq(sequence.chains[0], chain);
+    prompt[PAGE_TOKENS] = 77;
+    cr_assert_eq(
+        bh_sequence_token(&sequence, decode(), PAGE_TOKENS), 77, "not read before it is needed");
+    bh_sequence_delete(&sequence);
+}
+
 Test(worker, a_list_that_names_no_page_is_a_violation)
 {
     const struct bh_page bad[] = {
