@@ -126,6 +126,20 @@ ask_request(struct egress *rig, uint32_t slot)
     ask(rig, 0, 1, (struct bh_question){.kind = BH_QUESTION_REQUEST, .slot = slot, .gen = gen});
 }
 
+/* A question with two choices, in `slot` and the one after it. */
+static inline void
+ask_two_choices(struct egress *rig, uint32_t slot, uint32_t flags)
+{
+    for (uint32_t c = 0; c < 2; c++) {
+        struct bh_record *record = record_make(rig, slot + c, flags);
+        record->choice_idx = c;
+        record->choice_cnt = 2;
+        record->next_slot = c == 0 ? slot + 1 : UINT32_MAX;
+        record->next_gen = c == 0 ? record->gen : 0;
+    }
+    ask_request(rig, slot);
+}
+
 static inline void
 ledger_moves(struct egress *rig, uint32_t slot, enum bh_request_state state, enum bh_cause cause)
 {

@@ -285,14 +285,7 @@ Test(egress, choices_of_one_stream_share_it)
     struct heard heard = {.len = 0};
     rig_open(&rig);
     connect_client(&rig, 0, 1);
-    for (uint32_t c = 0; c < 2; c++) {
-        struct bh_record *record = record_make(&rig, 5 + c, BH_RECORD_STREAM | BH_RECORD_USAGE);
-        record->choice_idx = c;
-        record->choice_cnt = 2;
-        record->next_slot = c == 0 ? 6 : UINT32_MAX;
-        record->next_gen = c == 0 ? record->gen : 0;
-    }
-    ask_request(&rig, 5);
+    ask_two_choices(&rig, 5, BH_RECORD_STREAM | BH_RECORD_USAGE);
     ledger_moves(&rig, 5, BH_REQUEST_DECODE, BH_CAUSE_NONE);
     decode_says(&rig, 5, "ab", BH_FINISH_LENGTH);
     front_run(&rig.front);
@@ -317,14 +310,7 @@ Test(egress, one_bad_choice_ends_them_all)
     struct heard heard = {.len = 0};
     rig_open(&rig);
     connect_client(&rig, 0, 1);
-    for (uint32_t c = 0; c < 2; c++) {
-        struct bh_record *record = record_make(&rig, 5 + c, 0);
-        record->choice_idx = c;
-        record->choice_cnt = 2;
-        record->next_slot = c == 0 ? 6 : UINT32_MAX;
-        record->next_gen = c == 0 ? record->gen : 0;
-    }
-    ask_request(&rig, 5);
+    ask_two_choices(&rig, 5, 0);
     ledger_moves(&rig, 5, BH_REQUEST_DECODE, BH_CAUSE_NONE);
     decode_says(&rig, 5, "ab", BH_FINISH_LENGTH);
     ledger_moves(&rig, 6, BH_REQUEST_FAILED, BH_CAUSE_VIOLATION);

@@ -350,14 +350,7 @@ Test(egress_lives, the_first_choice_is_let_go_last)
     struct egress rig;
     rig_open(&rig);
     connect_client(&rig, 0, 1);
-    for (uint32_t c = 0; c < 2; c++) {
-        struct bh_record *record = record_make(&rig, 5 + c, 0);
-        record->choice_idx = c;
-        record->choice_cnt = 2;
-        record->next_slot = c == 0 ? 6 : UINT32_MAX;
-        record->next_gen = c == 0 ? record->gen : 0;
-    }
-    ask_request(&rig, 5);
+    ask_two_choices(&rig, 5, 0);
     for (uint32_t slot = 5; slot <= 6; slot++) {
         ledger_moves(&rig, slot, BH_REQUEST_DECODE, BH_CAUSE_NONE);
         decode_says(&rig, slot, "a", BH_FINISH_LENGTH);
